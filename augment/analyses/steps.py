@@ -61,7 +61,7 @@ class Row(OfRank, frozen=True):
     start_ns: Annotated[int, column("When the step's window begins, after the first event of the trace.", "ns")]
     wall_ns: Annotated[int, column("Length of the step's window.", "ns")]
     backlog_ns: Annotated[
-        int, column("Time from the step's begin to the window: work launched earlier still ran.", "ns")
+        int, column("Time from the step's start to the window: work launched earlier still ran.", "ns")
     ]
     busy_ns: Annotated[int | None, column("Time in which any GPU work runs.", "ns")]
     compute_ns: Annotated[int | None, column("Time in which computation runs.", "ns")]
@@ -188,6 +188,6 @@ def _drawn(trace: Trace, windows: facts.steps.StepWindows, z: Floats, middle: Fl
         dur=dur,
         names=Texts(np.arange(len(names), dtype=np.int32), names),
         args={"number": windows.number, "host_wall_ns": windows.finish - windows.begin, "backlog_ns": windows.backlog},
-        description="from the begin of a step on the host, or the end of earlier work, to the end of its GPU work",
+        description="from the start of a step on the host, or the end of earlier work, to the end of its GPU work",
         of_process=True,
     )

@@ -133,7 +133,7 @@ def period(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     match = _PERIOD.fullmatch(value)
     if not match or match[2] is None or float(match[1]) >= float(match[2]):
-        raise UsageError(f"--time {value}: must be a begin and an end in ms, such as 120-180.5")
+        raise UsageError(f"--time {value}: must be a start and an end in ms, such as 120-180.5")
     return float(match[1]), float(match[2])
 
 
@@ -143,7 +143,7 @@ def moment(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     match = _PERIOD.fullmatch(value)
     if not match or float(match[2] or match[1]) < float(match[1]):
-        raise UsageError(f"--at {value}: must be a moment in ms, such as 120.5, or a begin and an end, such as 120-180")
+        raise UsageError(f"--at {value}: must be a moment in ms, such as 120.5, or a start and an end, such as 120-180")
     return float(match[1]), float(match[2] or match[1])
 
 

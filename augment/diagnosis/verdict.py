@@ -445,7 +445,7 @@ def _left_out(trace: Trace) -> str:
         launch = int(work.launch[later[work.ts[later].argmin()]]) if len(later) else NO_INDEX
         late_ns = min(end - int(events.end[launch]), lead_in_ns) if launch != NO_INDEX else 0
         in_call = 2 * spent[longest] > lead_in_ns
-        before = f"{time(lead_in_ns)} {f'at {whose} begin' if ran else f'before {whose} first {gpu} work'}"
+        before = f"{time(lead_in_ns)} {f'at {whose} start' if ran else f'before {whose} first {gpu} work'}"
         if in_call:
             share = percent(spent[longest] / lead_in_ns)
             before += f", for {share} of which the host is in {short(trace.strings[longest])}"
@@ -498,7 +498,7 @@ def _notes(trace: Trace) -> str:
         notes.append(f"not counted: {left_out}")
     earlier_ns = int(whole.windows.backlog[0]) if whole.count == 1 and not whole.lead_in_ns else 0
     if earlier_ns >= LARGE * whole.length_ns:
-        notes.append(f"not counted: {time(earlier_ns)} of earlier work at the step's begin")
+        notes.append(f"not counted: {time(earlier_ns)} of earlier work at the step's start")
     if not left_out and host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return (f" ({'; '.join(notes)})" if notes else "") + apart

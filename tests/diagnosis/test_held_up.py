@@ -122,10 +122,10 @@ def test_what_a_first_decode_leaves_out_is_said_as_it_was(early: int) -> None:
     text = " ".join(verdict(made(*events)))
     begin = "40 ms before the step's first GPU work, which begins"
     if early:
-        begin = f"40 ms at the step's begin, in which the GPU runs {4 * early}.0 µs of recorded work; its next work "
+        begin = f"40 ms at the step's start, in which the GPU runs {4 * early}.0 µs of recorded work; its next work "
         begin += "begins 40 ms after its launch, for an unknown reason"
     if early == 3:
-        begin = "40 ms at the step's begin, in which the GPU runs 40 ms of recorded work; its next work begins 40 ms "
+        begin = "40 ms at the step's start, in which the GPU runs 40 ms of recorded work; its next work begins 40 ms "
         begin += "after its launch, behind that work"
     assert f"Not counted: {begin}" in text
     assert "No rule found a cause that would save as much as 2 % of a step in the time counted. The largest" in text

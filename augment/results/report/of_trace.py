@@ -95,7 +95,7 @@ def headline(sidecar: Sidecar) -> tuple[str, str]:
     computed = (mean(whole, "compute_ns") or 0) / (mean(whole, "wall_ns") or 1)
     if 2 * (apart := uncounted_ns(sidecar)) > (mean(whole, "wall_ns") or 0):
         rest = f"; no serious problem in the other {time(mean(whole, 'wall_ns') or 0)}" * (2 * computed >= 1)
-        return f"{time(apart)} at the begin are not counted{rest}", "info"
+        return f"{time(apart)} at the start are not counted{rest}", "info"
     calls = rows_of(sidecar, "operator_breakdown")
     if computed or not calls:
         return ("No serious problem", "info") if rows and 2 * computed >= 1 else ("", "")
@@ -113,7 +113,7 @@ def step_parts(sidecar: Sidecar) -> Iterator[tuple[str, float, str]]:
     made = [row["figures"] for row in rows_of(sidecar, "diagnosis") if row["rule"] == "graph_capture"]
     captures = any(figures.get("mostly") for figures in made if figures)
     if whole and (apart := uncounted_ns(sidecar)):
-        yield f"{time(apart)} at the begin, which are not counted", apart / whole, HATCHED
+        yield f"{time(apart)} at the start, which are not counted", apart / whole, HATCHED
     for name, (label, colour) in STEP_PARTS.items():
         if whole and (ns := mean(rows, name) or 0) >= LEAST_SHARE * whole:
             yield label + ", which mostly captures graphs" * (captures and name == "host_wait_ns"), ns / whole, colour

@@ -147,7 +147,7 @@ def test_the_bar_at_the_top_is_of_all_devices() -> None:
     late = [row | {"idle_ns": row["host_wait_ns"], "start_ns": 900, "backlog_ns": 0} for row in rows]
     sidecar["analyses"]["steps"]["rows"] = late
     parts = list(step_parts(sidecar))
-    assert parts[0] == ("900 ns at the begin, which are not counted", 9.0, HATCHED)
+    assert parts[0] == ("900 ns at the start, which are not counted", 9.0, HATCHED)
     text = html.page(Document("page", "trace", [], [], [], parts=parts))
     assert f"</i>{parts[0][0]}</li>" in text, "without a share"
     assert {label: share for label, share, _ in step_parts(sidecar | {"diagnostics": [{"code": "cut"}]})} == expected
@@ -218,7 +218,7 @@ def test_findings_have_headings_in_words_and_what_is_uncertain_is_possible() -> 
     assert headline({"analyses": alone}) == ("No serious problem", "info")
     alone["steps"]["rows"][0]["start_ns"] = 463_000_000
     assert headline({"analyses": alone}) == (
-        "463 ms at the begin are not counted; no serious problem in the other 100 ns",
+        "463 ms at the start are not counted; no serious problem in the other 100 ns",
         "info",
     )
     busy |= {"start_ns": 9, "compute_ns": 40}
