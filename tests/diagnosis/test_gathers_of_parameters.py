@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import truth
 from simulated_jobs import changed, trace_of
 from test_rules_by_hand import problem_of
 
 from augment import Trace, read
+from augment.diagnosis import judging
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
 from augment.facts.collectives.collective_kernels import carries_activations, collectives, gathers_of_parameters, trains
@@ -179,3 +181,31 @@ def test_gathers_of_real_traces(name: str) -> None:
     assert kinds.sum() == len(expected) > 0
     assert gathers_of_parameters(trace)[kinds].tolist() == [expected[key] for key in sorted(expected)]
     assert len(rows) == len(kinds)
+
+
+def test_the_first_gather_of_a_backward_pass_is_not_late() -> None:
+    """Metamorphic: of the same times, the more passes, the fewer gathers that a unit before could have asked for."""
+    counts = []
+    for passes in (1, 2, 4):
+        of_pass = [*[("forward", GATHER)] * (20 // passes), *[("backward", GATHER)] * (20 // passes)]
+        answer = late_gathers.check(job(*of_pass * passes, ("backward", SCATTER)))
+        counts.append(round(answer.seen.gather_count))
+    assert counts == [40 - 1 - 1, 40 - 1 - 3, 40 - 1 - 7], "the first of all has nothing before it"
+
+
+@pytest.mark.parametrize("seed", [7301, 7302])
+def test_prefetching_saves_what_a_simulation_with_it_saves(seed: int, tmp_path: Path) -> None:
+    """By a simulator that shares no code, whose units gather the parameters of the next one, or only their own."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    worlds = []
+    for fault in ({"noprefetch": True}, {}):
+        work = truth.drawn("fsdp", seed, {"reads_loss": True})
+        programs = [truth._PROGRAMS["fsdp"](work, fault, None) for _ in range(work.ranks)]
+        world = truth.generator().World(work.ranks, seed=seed, kn=work.noise)
+        worlds.append(world.run(lambda rank, programs=programs: programs[rank.r](rank)))
+    worlds[0].ranks[0].write(str(tmp_path / "rank0.json"))
+    trace = read(str(tmp_path / "rank0.json"))
+    true = 1 - truth.length(worlds[1]) / truth.length(worlds[0])
+    answer = problem_of(late_gathers.check(trace))
+    assert answer.saved_ns / judging.measure(trace).length_ns == pytest.approx(true, abs=0.02)

@@ -2,7 +2,8 @@
 
 FSDP gathers the parameters of the next unit while it computes this one. A gather that begins only when computation
 already waits for it was asked for too late, if its stream was free before, and the optimizer was done with the
-parameters: the first gather of a step cannot begin earlier. The prediction takes that exposed part of the gathers out.
+parameters: the first gather of a step cannot begin earlier. Nor does the first of a backward pass, for which no unit
+before it asks. The prediction takes that exposed part of the gathers out.
 Other gathers carry what was just computed (tensor, sequence and expert parallelism, servers, sharded
 optimizers) and cannot begin earlier: only those count that FSDP or ZeRO-3 launches, or whose group also scatters
 gradients, in the backward pass alone.
@@ -53,6 +54,7 @@ def check(trace: Trace) -> rule.Answer:
     chosen = np.flatnonzero(judging.work_in_steps(trace)[every.place] & facts.collectives.gathers_of_parameters(trace))
     if not len(chosen):
         return rule.NotApplicable("no gather is known to be of parameters, as FSDP's and ZeRO-3's are")
+    chosen = chosen[~facts.collectives.opens_pass(trace)[chosen]]
     place = every.place[chosen]
     starts = np.array([stream.start for stream in work.streams])
     first = np.isin(place, starts)

@@ -6,7 +6,7 @@ from __future__ import annotations
 # ruff: noqa: I001
 from augment.facts.collectives.collective_kernels import (
     SMALL_BYTES, ARGS, Collectives, Group, carries_activations, collectives as kernels, exposed_ns,
-    gathers_of_parameters, trains,
+    gathers_of_parameters, opens_pass, trains,
 )
 from augment.facts.collectives.rank_progress import HostCollectives, host_collectives
 from augment.facts.collectives.recorded_by_library import (
@@ -16,6 +16,6 @@ from augment.facts.collectives.recorded_by_library import (
 __all__ = [
     "ARGS", "SMALL_BYTES", "Collectives", "DifferingRanks", "Group", "HostCollectives", "NetworkOfLog",
     "carries_activations", "exposed_ns", "gathers_of_parameters", "host_collectives", "joined_records", "kernels",
-    "network", "trains",
+    "network", "opens_pass", "trains",
 ]
 # fmt: on

@@ -248,6 +248,18 @@ def gathers_of_parameters(trace: Trace) -> arrays.Bools:
     return chosen
 
 
+def opens_pass(trace: Trace) -> arrays.Bools:
+    """Whether each of ``collectives`` is the first gather of parameters of its group in a forward or backward pass of a
+    step that begins with another: no unit before it asks for it ahead."""
+    every, phase = collectives(trace), _phases(trace)
+    gathers = np.flatnonzero(gathers_of_parameters(trace))
+    gathers = gathers[np.argsort(every.group[gathers], kind="stable")]
+    group, step, of_pass = (np.diff(codes[gathers]) != 0 for codes in (every.group, every.step, phase.astype(np.int64)))
+    opens = np.zeros(len(every), np.bool_)
+    opens[gathers[1:]] = of_pass & ~group & ~step
+    return opens
+
+
 @derived
 def carries_activations(trace: Trace) -> arrays.Bools:
     """Whether each of ``collectives`` carries, or may carry, what the next computation needs.
