@@ -44,6 +44,7 @@ def document(result: Answer | Together, name: str, window: str = "", world_size:
             "joined": result.verdict.joined,
             "label": result.judgement.label if isinstance(result, Answer) else "",
             "severity": result.judgement.severity[0] if isinstance(result, Answer) else "",
+            "confidence": result.judgement.severity[1] if isinstance(result, Answer) else "",
             "cures": cures(result) if isinstance(result, Answer) else [],
         },
         "analyses": {question: metrics.analysis_of(outcome) for question, outcome in result.outcomes.items()},
@@ -72,6 +73,11 @@ def job_schema(*, closed: bool = False) -> metrics.Schema:
         "type": "string",
         "description": "how grave that is, by what it costs or saves: high, warning or info; empty if nothing is "
         "named, missing from older files",
+    }
+    verdict["properties"]["confidence"] = {
+        "type": "string",
+        "description": "the confidence of what is most grave: high, medium or low; empty if nothing is named, missing "
+        "from older files",
     }
     verdict["properties"]["cures"] = {
         "type": "array",

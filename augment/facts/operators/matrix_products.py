@@ -99,7 +99,8 @@ class TileFit(Struct, frozen=True):
             return "no sizes of matrix products are known (those of convolutions are not looked at)"
         fits, fills = percent(self.multiple_ratio), percent(self.tile_ratio)
         known = f" (known for {percent(self.known_ratio)} of this time)" * (round(self.known_ratio, 2) < 1)
-        of = f"sizes of matrix products{known}: multiples of {MULTIPLE} for {fits} of the time, of {TILE} for {fills}"
+        of = f"sizes of matrix products{known}: multiples of {MULTIPLE} for {fits} of the time"
+        of += f", of {TILE} for {fills}" if fits != fills else f", all of these of {TILE}"
         return of if self.all_fit else f"{of}; pad those that are not multiples of {MULTIPLE}"
 
 

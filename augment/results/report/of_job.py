@@ -69,7 +69,7 @@ def document(sidecar: Sidecar) -> Document:
     sections = [maker(sidecar) for maker in makers]
     shown = {each.name for section in sections for each in section.tables}
     verdict = sidecar.get("verdict", {})
-    unsure = any(row.get("confidence") == "low" for row in verdict.get("rows", ())[:1])
+    unsure = verdict.get("confidence") == "low"
     return Document(
         title=sidecar["source"]["name"],
         subject="job",

@@ -168,6 +168,25 @@ def test_the_bar_at_the_top_fills_its_frame(least: int) -> None:
     assert sum(map(float, re.findall(r"flex:([0-9.]+)", text))) >= 1
 
 
+@pytest.mark.parametrize(("confidence", "expected"), [("high", "warning"), ("low", "possible"), ("", "warning")])
+def test_the_headline_of_a_job_is_as_sure_as_what_is_gravest(confidence: str, expected: str) -> None:
+    """Which need not be the rank that is named first."""
+    verdict = {
+        "label": "On all ranks: x",
+        "severity": "warning",
+        "confidence": confidence,
+        "rows": [{"rank": 2, "cause": "host", "confidence": "low"}],
+    }
+    job = {
+        "source": {"name": "job"},
+        "verdict": verdict,
+        "analyses": {},
+        "diagnostics": [],
+        "tool": {"name": "", "version": ""},
+    }
+    assert of_job(job).headline == ("On all ranks: x", expected)
+
+
 def test_a_note_of_something_single_has_no_number() -> None:
     notes = [{"message": "there is no roof", "count": 1}, {"message": "slices end early", "count": 3}]
     assert doubts(notes) == ["there is no roof", "slices end early: 3"]
