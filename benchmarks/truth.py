@@ -613,7 +613,12 @@ def _rows(result: Answer) -> list[tuple[int | None, str, float | None, Bound]]:
     whole = next((row.time_ns for row in getattr(result.outcomes["job_what_if"], "rows", ())), 1)
     gains = [None if row.gain_ns is None else row.gain_ns / whole for row in result.verdict.rows]
     return [
-        (row.rank, row.cause, gain, "at least" if row.figures.get("more_work") else "")
+        (
+            row.rank,
+            row.cause,
+            gain,
+            "at least" if row.figures.get("more_work") else "up to" if "hides_loaders" in row.figures else "",
+        )
         for row, gain in zip(result.verdict.rows, gains, strict=True)
     ]
 

@@ -111,6 +111,7 @@ def rank_in_job(answer: Answer, member: int) -> RankInJob | None:
                 charged_ns=row.charged_ns // steps,
                 gain_ns=None if row.gain_ns is None else row.gain_ns // steps,
                 confidence="high" if row.confidence == "high" else "medium",  # the waits are known, even if not why
+                at_most="hides_loaders" in row.figures,
             )
             for each, row, reason in answer.judgement.late_ranks
         ),

@@ -12,6 +12,7 @@ import truth
 from test_first_launches import chosen, longer
 
 from augment import augment, read
+from augment.core.text import percent
 from augment.diagnosis.judging import measure
 from augment.facts.collectives.rank_progress import HostWaits, host_gaps
 from augment.facts.critical.handovers import main_track
@@ -114,6 +115,38 @@ def test_a_rank_whose_peers_load_as_slowly_is_not_late(seed: int) -> None:
     assert said.is_named
     assert not said.stray
     assert max(abs(promised - true) for _, promised, true in said.errors) < 0.02
+
+
+@pytest.mark.parametrize("seed", [7002, 7404])
+def test_a_late_loader_is_a_limit_where_its_peers_may_load_as_slowly(seed: int, tmp_path: Path) -> None:
+    """Truth: the loaders of both ranks are slow, and one of them always waits for the other, so that nothing shows
+    it. Metamorphic: peers without loaders have nothing to hide."""
+    if not truth.GENERATOR.exists():
+        pytest.skip(f"no generator at {truth.GENERATOR}")
+    kind = truth.KINDS["ddp: all loaders"]
+    work = truth.drawn("ddp", seed, kind.work)
+    chance = np.random.default_rng([seed, *b"ddp: all loaders"])
+    fault = kind.draw(chance, truth.length(work.world({}, None)))
+    world = work.world(fault, None)
+    for rank in world.ranks:
+        rank.write(str(tmp_path / f"{rank.r}.json"))
+    documents = [load(tmp_path / f"{rank.r}.json") for rank in world.ranks]
+    result = said_of(documents, tmp_path)
+    (row,) = result.verdict.rows
+    true = 1 - truth.length(work.world(fault, [1 - row.rank])) / truth.length(world)
+    promised = row.gain_ns / result.judgement.recorded_ns
+    assert true < promised / 2
+    hides = "at best: its waiting peers do not show how fast their loaders are."
+    assert result.verdict.text[0].endswith(f" (-{percent(promised)}), {hides}")
+    assert result.judgement.label == f"Rank {row.rank} is late (a fix saves up to {percent(promised)})"
+    for member, rules in ((row.rank, ("straggling_rank", "data_loading")), (1 - row.rank, ("straggling_rank",))):
+        rows = {each["rule"]: each for each in rank_answer(result, member).rows}
+        assert all(rows[rule]["at_most"] and "would save up to " in rows[rule]["title"] for rule in rules)
+    peer = documents[1 - row.rank]
+    peer["traceEvents"] = [each for each in peer["traceEvents"] if "DataLoader" not in str(each.get("name"))]
+    alone = said_of(documents, tmp_path)
+    assert alone.verdict.text[0].endswith(f" (-{percent(promised)}).")
+    assert alone.judgement.label == f"Rank {row.rank} is late (a fix saves {percent(promised)})"
 
 
 def plainly(document: Document) -> list[tuple[int, int, int]]:

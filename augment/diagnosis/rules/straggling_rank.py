@@ -115,7 +115,8 @@ def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
     if job.itself is not None:
         gain = job.itself.gain_ns
         saved = gain if gain is not None and gain > 0 else None
-        return rule.Found(StragglingRank(job.wait_ns, late=job.itself), rule.NOWHERE, job.itself.confidence, saved)
+        seen, limited = StragglingRank(job.wait_ns, late=job.itself), job.itself.at_most
+        return rule.Found(seen, rule.NOWHERE, job.itself.confidence, saved, at_most=limited)
     if words.ratio(job.wait_ns) < rule.LEAST_RATIO:
         return rule.Fine(StragglingRank(job.wait_ns))
     named = job.waits_for
@@ -124,4 +125,5 @@ def of_job(job: RankInJob, words: text.Words) -> rule.Answer:
     saved = None if late is None or late.gain_ns is None else max(min(late.gain_ns, job.wait_ns + job.transfer_ns), 0)
     alike = job.shared is not None and late is None
     seen = StragglingRank(job.wait_ns, named, job.most_ratio, late, alike, job.is_told)
-    return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved)
+    limited = late is not None and late.at_most
+    return rule.Found(seen, rule.NOWHERE, "medium" if late is None else late.confidence, saved, at_most=limited)

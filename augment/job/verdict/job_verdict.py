@@ -696,6 +696,14 @@ class Judgement:
         rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} busy for"
         return {"then": f"{rest} most of that time anyway"}
 
+    def _hides_loaders(self, member: int) -> bool:
+        """Whether a loader of another rank may be as slow as this one's: its batches come while it waits for this."""
+        known = (
+            each.own_diagnosis for at, each in enumerate(self._summaries) if at != member and not self._batches[at]
+        )
+        fetches = (row for alone in known for row in (alone.rows if alone else ()) if row["rule"] == "data_loading")
+        return any(row["status"] == "fine" for row in fetches)
+
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
         figures = {"causes_ns": causes, "lasts": lasts, "in_one_step": once, "step_count": self.step_count}
@@ -801,7 +809,9 @@ class Judgement:
             evidence=verdict_text.evidence(
                 reason, causes, self.step_count, lasts=lasts, once=once, alone=summary.is_host_alone
             ),
-            figures=self.figures_of(reason, causes, lasts, once) | (self._then(member) if remains else {}),
+            figures=self.figures_of(reason, causes, lasts, once)
+            | (self._then(member) if remains else {})
+            | ({"hides_loaders": True} if reason.is_of_workers and self._hides_loaders(member) else {}),
         )
 
     @cached_property

@@ -99,7 +99,8 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
     of_all = _of_all_hosts(row, time_ns, "Hosts are the limit: faster ones on all ranks would save up to {}. ")
-    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else ''}."
+    hidden = ", at best: its waiting peers do not show how fast their loaders are" * ("hides_loaders" in row.figures)
+    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else hidden}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
@@ -140,6 +141,7 @@ def label(row: Row, time_ns: int) -> str:
     headings = {"shared": "The hosts of all ranks are slow", "uneven": uneven_work, "communication": "Slow links"}
     ratio = (row.gain_ns or 0) / time_ns
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
+    at_most |= "hides_loaders" in row.figures
     saved = wording.saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
     named = headings.get(row.cause, late) + saved
     of_all = _of_all_hosts(row, time_ns, "Faster hosts of all ranks save up to {}; ")
