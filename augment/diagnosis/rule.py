@@ -237,7 +237,7 @@ def judged_in_job(finding: Found, job: RankInJob, words: text.Words, *, rule: st
     # of what a cure of all hosts brings; with many reasons, one cure is a part of it
     alike = job.shared is not None and saved < job.shared.gain_ns + (job.shared.reason.where == "many_operators")
     limited = seen.is_limit or is_bound or bool(held_by) or (seen.is_of_host and (finding.at_most or alike))
-    limited |= late is not None and late.at_most and seen.is_of_host
+    limited |= late is not None and late.at_most and seen.is_of_host and not seen.at_least
     beyond = f"as the job waits for {held_by}" if held_by else ""
     if alone and seen.at_least and not seen.is_of_host:
         held = f"it waits for {job.held_by}" if job.held_by else "other ranks limit it, too"

@@ -670,7 +670,7 @@ class Judgement:
             evidence=verdict_text.evidence(
                 reason, causes, self.step_count, lasts=lasts, once=once, several=True, alone=each[0].is_host_alone
             ),
-            figures=self.figures_of(reason, causes, lasts, once),
+            figures=self.figures_of(reason, causes, lasts, once) | self.hides_loaders(members),
         )
 
     def _then(self, member: int) -> dict[str, Any]:
@@ -696,13 +696,14 @@ class Judgement:
         rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} busy for"
         return {"then": f"{rest} most of that time anyway"}
 
-    def _hides_loaders(self, member: int) -> bool:
-        """Whether a loader of another rank may be as slow as this one's: its batches come while it waits for this."""
-        known = (
-            each.own_diagnosis for at, each in enumerate(self._summaries) if at != member and not self._batches[at]
-        )
-        fetches = (row for alone in known for row in (alone.rows if alone else ()) if row["rule"] == "data_loading")
-        return any(row["status"] == "fine" for row in fetches)
+    def hides_loaders(self, late: Sequence[int]) -> dict[str, bool]:
+        """The figure that says that the workers of another rank's loader may be as slow as these ranks are: its batches
+        come while it waits for them."""
+        unknown = [each for at, each in enumerate(self._summaries) if at not in late and not self._batches[at]]
+        known = (row for each in unknown if each.own_diagnosis for row in each.own_diagnosis.rows)
+        fetches = [row for row in known if row["rule"] == "data_loading" and row["status"] != "not_applicable"]
+        has_workers = any((row["figures"] or {}).get("why") != "no_workers" for row in fetches)
+        return {"hides_loaders": True} if has_workers else {}
 
     def figures_of(self, reason: Reason, causes: Mapping[Cause, int], lasts: bool, once: bool) -> dict[str, Any]:
         """The figures of a row's evidence."""
@@ -810,8 +811,7 @@ class Judgement:
                 reason, causes, self.step_count, lasts=lasts, once=once, alone=summary.is_host_alone
             ),
             figures=self.figures_of(reason, causes, lasts, once)
-            | (self._then(member) if remains else {})
-            | ({"hides_loaders": True} if reason.is_of_workers and self._hides_loaders(member) else {}),
+            | (self._then(member) if remains else self.hides_loaders([member])),
         )
 
     @cached_property

@@ -81,10 +81,11 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{lead}{row.evidence}.{loading if row.gain_ns is None else f' Without that idle time, {after}.'}"
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
+    hidden = ", if {} peers' loaders keep up" * ("hides_loaders" in row.figures)
     if row.ranks:
         who = f"{ranks_text(row.ranks).capitalize()}{row.place and f' ({row.place})'}"
         text = f"{lead}{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
-        return f"{text} Together at the median's speed {after}."
+        return f"{text} Together at the median's speed {after}{hidden.format('their')}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     host = f" (host {row.host})" if row.host else ""
     who = f"{lead}Rank {row.rank}" if row.rank is not None else f"{lead}A rank of unknown number"
@@ -99,8 +100,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
     of_all = _of_all_hosts(row, time_ns, "Hosts are the limit: faster ones on all ranks would save up to {}. ")
-    hidden = ", at best: its waiting peers do not show how fast their loaders are" * ("hides_loaders" in row.figures)
-    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else hidden}."
+    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else hidden.format('its')}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
