@@ -81,7 +81,8 @@ def check(trace: Trace) -> rule.Answer:
     cause = host_causes.fetching(trace)
     if cause is None and len(rows := judging.fetches_in_steps(trace)):
         took = text.time(trace.events.dur[rows].mean())
-        return rule.Fine(f"every batch is there when it is fetched: taking one costs the host {took}")
+        ready = f"every batch is there when it is fetched: taking one costs the host {took}"
+        return rule.Fine(f"{ready}; whether workers would keep up with shorter steps does not show")
     if cause is None:
         return rule.NotApplicable("no step fetches a batch from a torch.utils.data.DataLoader")
     spans, alone = cause.spans, not len(facts.gpu.work(trace))
