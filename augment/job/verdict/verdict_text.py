@@ -99,8 +99,9 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    of_all = _of_all_hosts(row, time_ns, "Hosts are the limit: faster ones on all ranks would save up to {}. ")
-    return f"{of_all}{text} At the median's speed {after}{f', as {then}' if then else hidden.format('its')}."
+    limit = f"{lead}Hosts are the limit: faster ones on all ranks would save up to {{}}. "
+    why = f", as {then}" if then else hidden.format("its")
+    return f"{_of_all_hosts(row, time_ns, limit)}{text} At the median's speed {after}{why}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
