@@ -109,8 +109,9 @@ def _unknown_bandwidth(trace: Trace, steps: facts.operators.ServedSteps, places:
     covered = median(steps.covered_ratio[places])
     if covered >= LEAST_COVERED or trace.context.attached(GraphCapture) is not None:
         return ""
-    graphs = "; record a trace of the capture, too: augment diagnose TRACE --graph-capture FILE" * bool(
-        (steps.graph_ratio[places] > 0).any()
+    graphs = (
+        "; record the engine's start, too, when it captures its graphs: augment diagnose TRACE --graph-capture FILE"
+        * bool((steps.graph_ratio[places] > 0).any())
     )
     return f"bytes are known for only {percent(covered)} of the busy time{graphs}"
 

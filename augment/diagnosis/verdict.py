@@ -434,8 +434,7 @@ def _left_out(trace: Trace) -> str:
     whose, gpu, before = "its" if whole.unit == "recording" else "the step's", words(trace).gpu, ""
     windows, events, work = facts.steps.recorded_windows(trace), trace.events, facts.gpu.work(trace)
     calls = np.concatenate((events.slices_of(*LAUNCHES), facts.names.fetches(trace)))
-    lead_in_ns = whole.lead_in_ns
-    if lead_in_ns > least:
+    if (lead_in_ns := whole.lead_in_ns) > least:
         end = int(windows.start[0])
         lead_in = Intervals(windows.start[:1] - lead_in_ns, windows.start[:1])
         ran = total(clip(lead_in, union(work.ts, np.maximum(work.end, work.ts)))[2])
@@ -453,10 +452,8 @@ def _left_out(trace: Trace) -> str:
             before += f"{';' if in_call else ', in which'} the {gpu} runs {time(ran)} of recorded work"
         if 2 * late_ns > lead_in_ns and (ran or not in_call):
             before += f"{', and' if in_call else ';' if ran else ','} {'its next work' if ran else 'which'} begins "
-            reason = (
-                ", behind that work" if 2 * ran > late_ns else ", for an unknown reason" * (ran > 0 and not in_call)
-            )
-            before += f"{time(late_ns)} after its launch{reason}"
+            unknown = ", for an unknown reason" * (ran > 0 and not in_call)
+            before += f"{time(late_ns)} after its launch{', behind that work' if 2 * ran > late_ns else unknown}"
     if before and whole.unit == "step" and whole.count == 1 and judging.proven_of_host_ns(trace) is None:
         before += "; record several steps to see whether each begins so"
     after = f"{time(whole.tail_ns)} after its last work" * (whole.unit == "recording" and whole.tail_ns > least)
