@@ -592,7 +592,7 @@ def judged(world: Any) -> Judged:
             return Judged(list(_findings(trace)), [], sorted(rules_of_verdict(trace)), "", first)
         traces = [read(path) for path in paths]
         contents = [summarize(augment(trace, only=["diagnosis"])) for trace in traces]
-        with patch.object(Judgement, "hides_loaders", lambda *_: {}):  # here they keep up, which excuses no promise
+        with patch.object(Judgement, "hides_loaders", {}):  # here they keep up, which excuses no promise
             result = answer(contents, [Path(path).name for path in paths])
         findings: list[Said] = []
         for member in {0, *(row.rank for row in result.verdict.rows if row.rank is not None)}:

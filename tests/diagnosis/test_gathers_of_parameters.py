@@ -4,6 +4,7 @@ traces."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,13 @@ from augment import Trace, read
 from augment.diagnosis import judging
 from augment.diagnosis.rule import NotApplicable
 from augment.diagnosis.rules import exposed_communication, late_gathers
-from augment.facts.collectives.collective_kernels import carries_activations, collectives, gathers_of_parameters, trains
+from augment.facts.collectives.collective_kernels import (
+    carries_activations,
+    collectives,
+    gathers_of_parameters,
+    opens_pass,
+    trains,
+)
 from augment.facts.gpu.gpu_work import gpu_work
 from metamorphic import Document, load, real_trace, save
 from said import advice_of, title_of
@@ -31,10 +38,10 @@ BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 US = 1_000
 
 
-def job(*phases: tuple[str, str]) -> Trace:
+def job(*phases: tuple[str, str], more: Sequence[Event] = ()) -> Trace:
     """Collectives on a stream of their own, one after the other: the phase and the kernel of each. Each device waits
     for its collective, and computes meanwhile for half of the time. The backward pass has a thread of its own."""
-    events = list[Event]()
+    events = list[Event](more)
     names = {"backward": BACKWARD, "optimizer": "Optimizer.step#AdamW.step"}
     for place, (phase, name) in enumerate(phases):
         at, thread = 100 * US * (place + 1), 2 if phase == "backward" else 1
@@ -191,6 +198,16 @@ def test_the_first_gather_of_a_backward_pass_is_not_late() -> None:
         answer = late_gathers.check(job(*of_pass * passes, ("backward", SCATTER)))
         counts.append(round(answer.seen.gather_count))
     assert counts == [40 - 1 - 1, 40 - 1 - 3, 40 - 1 - 7], "the first of all has nothing before it"
+
+
+def test_a_step_opens_no_pass() -> None:
+    """What its first gather waits for is the optimizer; that of a backward pass has nothing before it that asks."""
+    phases = [("forward", GATHER), ("forward", GATHER), ("backward", GATHER), ("backward", GATHER)] * 2
+    whole = job(*phases, ("backward", SCATTER))
+    assert np.flatnonzero(opens_pass(whole)).tolist() == [2, 4, 6]
+    spans = [(90 * US, 490 * US), (490 * US, 995 * US)]
+    steps = [annotation(f"ProfilerStep#{number}", *span) for number, span in enumerate(spans)]
+    assert np.flatnonzero(opens_pass(job(*phases, ("backward", SCATTER), more=steps))).tolist() == [2, 6]
 
 
 @pytest.mark.parametrize("seed", [7301, 7302])

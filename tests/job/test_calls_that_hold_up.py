@@ -136,7 +136,7 @@ def test_a_late_loader_is_a_limit_where_its_peers_may_load_as_slowly(seed: int, 
     true = 1 - truth.length(work.world(fault, [1 - row.rank])) / truth.length(world)
     promised = row.gain_ns / result.judgement.recorded_ns
     assert true < promised / 2
-    assert result.verdict.text[0].endswith(f" (-{percent(promised)}), if its peers' loaders keep up.")
+    assert result.verdict.text[0].endswith(f" (-{percent(promised)}), if data loaders keep up.")
     assert result.judgement.label == f"Rank {row.rank} is late (a fix saves up to {percent(promised)})"
     for member, rules in ((row.rank, ("straggling_rank", "data_loading")), (1 - row.rank, ("straggling_rank",))):
         rows = {each["rule"]: each for each in rank_answer(result, member).rows}
@@ -166,7 +166,7 @@ def test_a_slow_device_hides_a_loader_of_its_peer(tmp_path: Path) -> None:
     promised = row.gain_ns / result.judgement.recorded_ns
     assert (row.rank, row.cause) == (0, "compute")
     assert true < promised - 0.03
-    assert result.verdict.text[0].endswith(f" (-{percent(promised)}), if its peers' loaders keep up.")
+    assert result.verdict.text[0].endswith(f" (-{percent(promised)}), if data loaders keep up.")
 
 
 def plainly(document: Document) -> list[tuple[int, int, int]]:

@@ -270,6 +270,17 @@ def test_a_job_without_launches_is_promised_nothing(launches: bool, tmp_path: Pa
     assert (job_of([read(str(path)) for path in paths]).judgement.transfers[0] > 0) == launches
 
 
+@pytest.mark.parametrize("possible_ns", [0, 4_000_000])
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_late_host_that_hides_loaders_promises_a_limit(possible_ns: int, hides: bool) -> None:
+    """But for what is a bound from below already."""
+    late = LateRank("rank 2", True, Reason("host"), 5_000_000, 5_000_000, "high", at_most=hides)
+    alone = Found(SynchronizingCalls(1, 5_000_000, [], [], possible_ns), NOWHERE, "high", 3_000_000)
+    answered = judged_in_job(alone, RankInJob(0, 0, late_ranks=(late,)), words_of("nvidia", "step", 10_000_000))
+    assert isinstance(answered, Found)
+    assert answered.at_most == (hides and not possible_ns)
+
+
 def test_what_a_faster_host_saves_a_rank_waits_longer() -> None:
     """Metamorphic: the same finding, of a rank that waits for others for part of what it saves, and for all of it."""
     words = words_of("nvidia", "step", 10_000_000)

@@ -670,7 +670,7 @@ class Judgement:
             evidence=verdict_text.evidence(
                 reason, causes, self.step_count, lasts=lasts, once=once, several=True, alone=each[0].is_host_alone
             ),
-            figures=self.figures_of(reason, causes, lasts, once) | self.hides_loaders(members),
+            figures=self.figures_of(reason, causes, lasts, once) | self.hides_loaders,
         )
 
     def _then(self, member: int) -> dict[str, Any]:
@@ -696,10 +696,11 @@ class Judgement:
         rest = "transfers fill" if 2 * brought > self._charged(member)[0] else f"{others} busy for"
         return {"then": f"{rest} most of that time anyway"}
 
-    def hides_loaders(self, late: Sequence[int]) -> dict[str, bool]:
-        """The figure that says that the workers of another rank's loader may be as slow as these ranks are: its batches
-        come while it waits for them."""
-        unknown = [each for at, each in enumerate(self._summaries) if at not in late and not self._batches[at]]
+    @cached_property
+    def hides_loaders(self) -> dict[str, bool]:
+        """The figure that says that the workers of a loader may be the limit next: their batches come while a rank is
+        late, or is waited for."""
+        unknown = [each for at, each in enumerate(self._summaries) if not self._batches[at]]
         known = (row for each in unknown if each.own_diagnosis for row in each.own_diagnosis.rows)
         fetches = [row for row in known if row["rule"] == "data_loading" and row["status"] != "not_applicable"]
         has_workers = any((row["figures"] or {}).get("why") != "no_workers" for row in fetches)
@@ -811,7 +812,7 @@ class Judgement:
                 reason, causes, self.step_count, lasts=lasts, once=once, alone=summary.is_host_alone
             ),
             figures=self.figures_of(reason, causes, lasts, once)
-            | (self._then(member) if remains else self.hides_loaders([member])),
+            | (self._then(member) if remains else self.hides_loaders),
         )
 
     @cached_property

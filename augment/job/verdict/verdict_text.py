@@ -81,11 +81,11 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{lead}{row.evidence}.{loading if row.gain_ns is None else f' Without that idle time, {after}.'}"
     per_step = " per step" if count else f" of {three_digits(time_ns)}"
     charged = f"{three_digits(row.charged_ns / max(count, 1))}{per_step} ({percent(row.charged_ns / time_ns)})"
-    hidden = ", if {} peers' loaders keep up" * ("hides_loaders" in row.figures)
+    hidden = ", if data loaders keep up" * ("hides_loaders" in row.figures)
     if row.ranks:
         who = f"{ranks_text(row.ranks).capitalize()}{row.place and f' ({row.place})'}"
         text = f"{lead}{who} delay the others{where} by {charged} each, in the mean. Cause: {row.evidence}."
-        return f"{text} Together at the median's speed {after}{hidden.format('their')}."
+        return f"{text} Together at the median's speed {after}{hidden}."
     others = "the other rank" if ranks == 2 else f"the other {spelled(ranks - 1)}"
     host = f" (host {row.host})" if row.host else ""
     who = f"{lead}Rank {row.rank}" if row.rank is not None else f"{lead}A rank of unknown number"
@@ -100,7 +100,7 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
     limit = f"{lead}Hosts are the limit: faster ones on all ranks would save up to {{}}. "
-    why = f", as {then}" if then else hidden.format("its")
+    why = f", as {then}" if then else hidden
     return f"{_of_all_hosts(row, time_ns, limit)}{text} At the median's speed {after}{why}."
 
 
