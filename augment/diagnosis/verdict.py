@@ -493,9 +493,11 @@ def _notes(trace: Trace) -> str:
     apart = f". Not counted: {left_out}" * (whole.lead_in_ns >= LARGE * max(whole.length_ns, 1))
     if left_out and not apart:
         notes.append(f"not counted: {left_out}")
-    earlier_ns = int(whole.windows.backlog[0]) if whole.count == 1 and not whole.lead_in_ns else 0
-    if earlier_ns >= LARGE * whole.length_ns:
-        notes.append(f"not counted: {time(earlier_ns)} of earlier work at the step's start")
+    is_long = whole.windows.backlog >= LARGE * whole.length_ns
+    if is_long[0] and not is_long[1:].any() and not whole.lead_in_ns:
+        which = "the" if whole.count == 1 else "the first"
+        earlier = f"{time(int(whole.windows.backlog[0]))} at the start of {which} step"
+        notes.append(f"not counted: {earlier}, until earlier work is done")
     if not left_out and host_ns - whole.length_ns > TOLD_RATIO * whole.length_ns:
         notes.append(f"the host takes {time(host_ns)}")
     return (f" ({'; '.join(notes)})" if notes else "") + apart

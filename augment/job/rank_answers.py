@@ -293,7 +293,8 @@ def cures(answer: Answer, problems: Mapping[int, Problems] = MappingProxyType({}
         which = f"{named} most" if [*of.values()].count(of[most]) == 1 else f"such as {named}"
         whose = f"{len(of)} of {len(asked)} ranks{' looked at' * (len(asked) < count)}"
         alone = f"By their own traces {whose} would gain {100 * WARNING_RATIO:.0f} % or more, {which}"
-        whose = f"On {f'all {len(of)} ranks' if len(of) == count else whose}, {which}" if rule in of_all else alone
+        every = "both ranks" if count == 2 else f"all {count} ranks"
+        whose = f"On {every if len(of) == count else whose}, {which}" if rule in of_all else alone
         if in_job and row is not None and row.cause == "shared" and getattr(SEEN_OF_JOB[rule], "is_of_host", 0) is True:
             see_it = _see_it(answer.summaries[most], in_job[0])
             of_most = ["Speed up the hosts of all ranks, as one alone gains little"]

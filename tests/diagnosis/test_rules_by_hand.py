@@ -928,7 +928,10 @@ def test_a_host_that_waits_takes_no_time(waits: bool, said: str) -> None:
     events = [annotation("ProfilerStep#0", 0, 900_000), early, op("aten::mm", 0, 890_000), *late]
     trace = trace_of(*events, *launched("gemm", 400_000, 880_000, 2, at=100_000))
     expected = "The GPU computes for 96 % of a step of 500 µs. Idle: 4.0 % waiting for the host"
-    assert verdict(trace)[1] == f"{expected} (not counted: 400 µs of earlier work at the step's start{said}"
+    assert (
+        verdict(trace)[1]
+        == f"{expected} (not counted: 400 µs at the start of the step, until earlier work is done{said}"
+    )
 
 
 def test_a_capture_is_not_called_slow_launching() -> None:

@@ -219,3 +219,12 @@ def test_nothing_is_told_where_many_collectives_are_missing(tmp_path: Path) -> N
     trace["traceEvents"] = [row for row in trace["traceEvents"] if id(row) not in gone]
     paths[1].write_text(json.dumps(trace))
     assert answered(paths).judgement.fixed_ns == {}
+
+
+def test_nothing_is_told_of_a_rank_without_a_trace(tmp_path: Path) -> None:
+    """It may have no such finding, and decide as it is."""
+    paths = written(simulated("ddp", 6113, {0: CHAINS}), tmp_path)
+    assert answered(paths).judgement.fixed_ns
+    result = answered(paths[:3])
+    assert result.judgement.tells
+    assert result.judgement.fixed_ns == {}

@@ -372,8 +372,8 @@ class Judgement:
     @cached_property
     def fixed_ns(self) -> dict[str, int]:
         """By how much a step would be shorter, ns, by rule, if a finding about the devices of all ranks were fixed
-        on all of them; none where the replay cannot tell."""
-        if not self.tells or self._gain_unknown:
+        on all of them; none where the replay cannot tell, or a rank has no trace."""
+        if not self.tells or self._gain_unknown or self._seen[0] < self._seen[1]:
             return {}
         of_rule: dict[str, list[int]] = {}
         for member in self._members.tolist():
