@@ -152,11 +152,6 @@ class Reason(Struct, frozen=True):
         return None if self.where in ("", "many_operators") else (self.name, self.where)
 
     @property
-    def is_of_workers(self) -> bool:
-        """Whether it waited for the workers of a data loader."""
-        return WORKERS in self.name
-
-    @property
     def place(self) -> str:
         """Where its host was, in words: ``, in `aten::item```; empty if that is not known."""
         return {
@@ -205,7 +200,7 @@ class LateRank(Struct, frozen=True):
     charged_ns: int
     gain_ns: int | None
     confidence: Literal["high", "medium"]
-    at_most: bool = False  #: the gain: the other ranks may have the same fault, which their waiting hides
+    at_most: bool = False  #: the gain: data loaders may be the next limit, which its lateness hides
 
 
 class SharedWait(Struct, frozen=True):
@@ -274,7 +269,7 @@ class RankInJob(Struct, frozen=True):
     def is_paced_by_workers(self) -> bool:
         """Whether the workers of data loaders decide how long a step of the job is."""
         reasons = [late.reason for late in self.late_ranks] + ([self.shared.reason] if self.shared else [])
-        return any(reason.is_of_workers for reason in reasons)
+        return any(WORKERS in reason.name for reason in reasons)
 
     @property
     def most_saved_ns(self) -> int:

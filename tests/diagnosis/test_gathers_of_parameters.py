@@ -215,12 +215,8 @@ def test_prefetching_saves_what_a_simulation_with_it_saves(seed: int, tmp_path: 
     """By a simulator that shares no code, whose units gather the parameters of the next one, or only their own."""
     if not truth.GENERATOR.exists():
         pytest.skip(f"no generator at {truth.GENERATOR}")
-    worlds = []
-    for fault in ({"noprefetch": True}, {}):
-        work = truth.drawn("fsdp", seed, {"reads_loss": True})
-        programs = [truth._PROGRAMS["fsdp"](work, fault, None) for _ in range(work.ranks)]
-        world = truth.generator().World(work.ranks, seed=seed, kn=work.noise)
-        worlds.append(world.run(lambda rank, programs=programs: programs[rank.r](rank)))
+    work = truth.drawn("fsdp", seed, {"reads_loss": True})
+    worlds = [work.world(fault, None) for fault in ({"noprefetch": True}, {})]
     worlds[0].ranks[0].write(str(tmp_path / "rank0.json"))
     trace = read(str(tmp_path / "rank0.json"))
     true = 1 - truth.length(worlds[1]) / truth.length(worlds[0])

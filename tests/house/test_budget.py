@@ -14,7 +14,7 @@ from augment.cli.registry import COMMANDS, command_named
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "augment"
 
-LINES = 85_000
+LINES = 84_992
 FILES = 398
 FILES_AT_THE_TOP = 5
 #: imports of our own modules in a file: the median, and the 90th percentile
@@ -23,7 +23,7 @@ PRIVATE_FUNCTIONS = 0.30
 FILE_NAMES_USED_TWICE = 3
 CLASS_NAMES_USED_TWICE = 5
 OPTIONS = 201
-TEST_LINES = 67_244
+TEST_LINES = 67_231
 
 
 @cache

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import truth
 from test_first_launches import chosen, longer
+from test_fixed_on_all_ranks import answered, simulated, written
 
 from augment import augment, read
 from augment.core.text import percent
@@ -128,9 +129,7 @@ def test_a_late_loader_is_a_limit_where_its_peers_may_load_as_slowly(seed: int, 
     chance = np.random.default_rng([seed, *b"ddp: all loaders"])
     fault = kind.draw(chance, truth.length(work.world({}, None)))
     world = work.world(fault, None)
-    for rank in world.ranks:
-        rank.write(str(tmp_path / f"{rank.r}.json"))
-    documents = [load(tmp_path / f"{rank.r}.json") for rank in world.ranks]
+    documents = [load(path) for path in written(world, tmp_path)]
     result = said_of(documents, tmp_path)
     (row,) = result.verdict.rows
     true = 1 - truth.length(work.world(fault, [1 - row.rank])) / truth.length(world)
@@ -150,17 +149,9 @@ def test_a_late_loader_is_a_limit_where_its_peers_may_load_as_slowly(seed: int, 
 
 def test_a_slow_device_hides_a_loader_of_its_peer(tmp_path: Path) -> None:
     """Truth: the loader of the rank that waits is the limit once the device is as fast as its own."""
-    if not truth.GENERATOR.exists():
-        pytest.skip(f"no generator at {truth.GENERATOR}")
-    work, loads = truth.drawn("ddp", 63, {"ranks": 2}), {"loader": ("multi", 23_500.0)}
-    worlds = []
-    for first in ({"throttle": 1.27}, {}):
-        programs = [truth._PROGRAMS["ddp"](work, fault, None) for fault in (first, loads)]
-        world = truth.generator().World(2, seed=63, kn=work.noise)
-        worlds.append(world.run(lambda rank, programs=programs: programs[rank.r](rank)))
-    for rank in worlds[0].ranks:
-        rank.write(str(tmp_path / f"{rank.r}.json"))
-    result = said_of([load(tmp_path / f"{rank}.json") for rank in range(2)], tmp_path)
+    loads = {"loader": ("multi", 23_500.0)}
+    worlds = [simulated("ddp", 63, {0: first, 1: loads}, ranks=2) for first in ({"throttle": 1.27}, {})]
+    result = answered(written(worlds[0], tmp_path))
     (row,) = result.verdict.rows
     true = 1 - truth.length(worlds[1]) / truth.length(worlds[0])
     promised = row.gain_ns / result.judgement.recorded_ns

@@ -254,9 +254,9 @@ def opens_pass(trace: Trace) -> arrays.Bools:
     every, phase = collectives(trace), _phases(trace)
     gathers = np.flatnonzero(gathers_of_parameters(trace))
     gathers = gathers[np.argsort(every.group[gathers], kind="stable")]
-    group, step, of_pass = (np.diff(codes[gathers]) != 0 for codes in (every.group, every.step, phase.astype(np.int64)))
+    of_pass, *others = (arrays.run_starts(codes[gathers]) for codes in (phase, every.group, every.step))
     opens = np.zeros(len(every), np.bool_)
-    opens[gathers[1:]] = of_pass & ~group & ~step
+    opens[gathers[np.setdiff1d(of_pass, np.concatenate(others))]] = True
     return opens
 
 

@@ -139,7 +139,7 @@ class Judgement:
     def label(self) -> str:
         """What a bar without room for the sentences says; empty where nothing is named."""
         gain, rows = self.transfers[0], self.verdict.rows
-        labels = [verdict_text.label(row, self._time) for row in rows[:MOST_IN_LABEL]]
+        labels = [label for row in rows[:MOST_IN_LABEL] for label in verdict_text.labels(row, self._time)]
         if gain:
             saved = saves(gain / self._time, self._confidence, at_most=True, at_least=False)
             with_it = f"with exposed communication fixed, too, up to {percent(gain / self._time)}"

@@ -99,9 +99,10 @@ def sentence(row: Row, time_ns: int, ranks: int, step: tuple[float, int]) -> str
     if row.figures.get("more_work"):
         return f"{text} If work were balanced, {after}."
     then = row.figures.get("then")
-    limit = f"{lead}Hosts are the limit: faster ones on all ranks would save up to {{}}. "
+    of_all = percent(row.all_hosts_ns / time_ns)
+    limit = f"{lead}Hosts are the limit: faster ones on all ranks would save up to {of_all}. " * bool(row.all_hosts_ns)
     why = f", as {then}" if then else hidden
-    return f"{_of_all_hosts(row, time_ns, limit)}{text} At the median's speed {after}{why}."
+    return f"{limit}{text} At the median's speed {after}{why}."
 
 
 def _gained(gain_ns: int, time_ns: int, step: tuple[float, int], bound: str = "") -> str:
@@ -135,8 +136,10 @@ def fixed_label(of: FixedOnAll, time_ns: int) -> str:
     return f"On all ranks: {wording.heading(of.rule)}{saved}"
 
 
-def label(row: Row, time_ns: int) -> str:
-    """A row in a few words: ``Ranks 1 and 2 are late (a fix saves 12 %)``."""
+def labels(row: Row, time_ns: int) -> Iterator[str]:
+    """A row in a few words: ``Ranks 1 and 2 are late (a fix saves 12 %)``, after what is more."""
+    if row.all_hosts_ns:
+        yield f"Faster hosts of all ranks save up to {percent(row.all_hosts_ns / time_ns)}"
     late = f"{ranks_text(row.ranks or [row.rank]).capitalize()} {'are' if len(row.ranks) > 1 else 'is'} late"
     uneven_work = "Uneven pipeline stages" if row.dimension else "Uneven work"
     headings = {"shared": "The hosts of all ranks are slow", "uneven": uneven_work, "communication": "Slow links"}
@@ -144,13 +147,7 @@ def label(row: Row, time_ns: int) -> str:
     at_most = any((row.figures.get("more_work"), row.figures.get("messages"), row.cause == "uneven" and row.dimension))
     at_most |= "hides_loaders" in row.figures
     saved = wording.saves(ratio if ratio >= LEAST else None, row.confidence, at_most, False)
-    named = headings.get(row.cause, late) + saved
-    of_all = _of_all_hosts(row, time_ns, "Faster hosts of all ranks save up to {}; ")
-    return of_all + (named[:1].lower() + named[1:] if of_all else named)
-
-
-def _of_all_hosts(row: Row, time_ns: int, text: str) -> str:
-    return text.format(percent(row.all_hosts_ns / time_ns)) if row.all_hosts_ns else ""
+    yield headings.get(row.cause, late) + saved
 
 
 def place_of(late: Sequence[RankSummary], summaries: Sequence[RankSummary]) -> str:
